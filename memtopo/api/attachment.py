@@ -159,21 +159,21 @@ class Attached(Live):
     def _attach_again(self, client: Client) -> Notice:
         """Import from a new holder at the same addresses, as after a change of the one before."""
         assert self._imports
-        changing = Notice("changing", generation=client.generation or 1, exports=tuple(self.exports))
-        changed = replace(changing, kind="changed")
+        before = Notice("changing", generation=client.generation or 1, exports=tuple(self.exports))
+        after = replace(before, kind="changed")
         with ExitStack() as unused:
             unused.callback(client.close)  # so that a later poll attaches again
             if self.on_change:
-                self.on_change(changing)
+                self.on_change(before)
                 self._require_open()
             with self._elastic.lock, deferred():
                 self._lease.follow(client)
-                for notice in (changing, changed):
+                for notice in (before, after):
                     super()._follow(self._imports, HOLDER, notice)
             unused.pop_all()
         if self.on_change:
-            self.on_change(changed)
-        return changed
+            self.on_change(after)
+        return after
 
     def _follow(self, imports: OutsideImports, holder: str, notice: Notice) -> None:
         """Follow a notice, with what exports have gained as far as there is room for it."""
@@ -309,17 +309,18 @@ def attach(
     by default the local one or, for a layout on a simulator, a simulator of the machine that its holder reports.
 
     An export with `commit: required` is imported by one writer, `role="writer"`, until it has called `commit`, and by
-    readers after that. With `role="reader"`, this process reads all exports: chunks are mapped without write access,
-    and each view is read-only, also of memory that no driver call maps so. For up to `wait` (seconds, "60s"), entering
-    waits for a layout, for another writer, and for the commit. `expect` is the digest of the layout's spec.
+    other processes, which only read it, after that. With `role="reader"`, this process reads all exports: chunks are
+    mapped without write access, and each view is read-only, also that of memory that no driver call maps so (buffers,
+    allocations of pools, external and pinned memory). For up to `wait` (seconds, or text such as "60s"), entering waits
+    for a layout that is not held, for another writer, and for the commit. `expect` is the digest of the layout's spec.
 
     `poll` calls `on_change` when the holder changes its layout, and maps what an export gains into the range of the
     size that `reserve` has for it (bytes, or "64GiB"). Exports without memory now are `absent` until a later `poll`.
     With `reattach`, `poll` imports them anew, at the same addresses, after the holder has ended and been started again.
 
-    Raises `UsageError`. Entering raises `NoLayout` if the layout is not held, `ExchangeError` (code `writing`,
-    `committed` or `uncommitted` if the wait was in vain), `Unavailable`, `Unsuitable`, also for another digest,
-    `InvalidSpec` if this machine cannot import an export, and `NotApplied` after everything was undone.
+    Raises `UsageError` for another role. Entering raises `NoLayout` if the layout is not held, `ExchangeError` (code
+    `writing`, `committed` or `uncommitted` if the wait was in vain), `Unavailable`, `Unsuitable`, also for another
+    digest, `InvalidSpec` if this machine cannot import an export, and `NotApplied` after everything was undone.
     """
     terms = partial(AttachTerms.within, seconds("wait", wait), _named(exports), role, expect)
     where, sizes = _endpoint(layout, socket), _sizes(reserve or {})

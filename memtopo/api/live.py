@@ -57,8 +57,6 @@ class Live:
         self.on_change: Callable[[Notice], object] | None = None
         """Function that `poll` calls with a notice before memory goes and after it is back; None if there is none."""
         self._elastic = ElasticMemory(session, self._memory, self._views)
-        self.machine: MachineLine = session.machine
-        """Description of the machine, as in a report."""
         self.report: Report | None = None
         """Report from building to taking down; None until then."""
         self.completed: Callable[[Report], Report] = lambda report: report
@@ -68,6 +66,11 @@ class Live:
     def name(self) -> str:
         """Name of the layout."""
         return self._session.geometry.name
+
+    @property
+    def machine(self) -> MachineLine:
+        """Description of the machine, as in a report."""
+        return self._session.machine
 
     @property
     def plan(self) -> PlanSummary:

@@ -252,14 +252,16 @@ class LayoutMemory:
         if without := mapped.without_memory(start, end):
             message = f"range {mapped.label!r} maps {without!r}, which kernels access only with multimem instructions"
             raise Unsuitable(message, hint=f"take its address: layout.ranges[{mapped.label!r}].address")
-        accesses = {each: mapped.access(start, end, each) for each in mapped.locations(start, end)}
+        able = mapped.locations(start, end)
         location = None if request.device is None else self.location(request.device)
+        accesses = {each: mapped.access(start, end, each) for each in ([location] if location else able)}
         if location is None and any(accesses.values()):
             # The one with the most access; of several, the one that has the memory.
             home = mapped.home(start)
             location = max(accesses, key=lambda at: (accesses[at], at == home, at.kind is LocationKind.GPU, -at.id))
-        access = mapped.access(start, end, location) if location else Access.NONE
+        access = accesses[location] if location else Access.NONE
         if location is None or not access:
+            accesses = {each: mapped.access(start, end, each) for each in able}
             raise _no_access(mapped.label, (start, end), location, accesses)
         return MemoryPart(mapped.label, start, end - start, location, access)
 

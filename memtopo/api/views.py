@@ -321,7 +321,8 @@ class ViewFactory:
                 self._gone.add(view)
         for key in [key for key in self._mappings if key[0] not in stays]:
             mapping = self._mappings.pop(key)
-            mapping.blank()
+            with _mapping_errors():
+                mapping.blank()
             self._replaced.append(mapping)
         self.refresh()
 
@@ -332,7 +333,8 @@ class ViewFactory:
                 if only not in (None, label):
                     continue
                 if not self._exists(label):
-                    mapping.blank()
+                    with _mapping_errors():
+                        mapping.blank()
                     continue
                 address = self._session.layout.address(label)
                 with _mapping_errors():
@@ -385,7 +387,8 @@ class ViewFactory:
         outlived = self.in_use()
         for mapping in (*self._mappings.values(), *self._replaced):
             if outlived:
-                mapping.blank()
+                with _mapping_errors():
+                    mapping.blank()
             else:
                 mapping.close()
         self._mappings.clear()

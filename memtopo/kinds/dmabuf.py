@@ -49,8 +49,9 @@ def resolve_memory(scope: Scope, path: Path, entry: DmaBufEntry, group: Group, s
         help = "export it via dmabuf in the process that has it"
         raise Refused(Diagnostic("MT602", message, where, notes=(note,), help=help))
     if part.offset % PAGE or part.size % PAGE:
-        key, message = "part" if entry.part else group.noun, f"export {path[-1]!r}: {part.name!r} has"
-        message += f" {exact(part.size)} from {exact(part.offset)} of {group.name!r}"
+        key = "part" if entry.part else group.noun
+        extent = f"{exact(part.size)} from {exact(part.offset)} of {group.name!r}"
+        message = f"export {path[-1]!r}: {part.name!r} has {extent}"
         note = f"a dma-buf begins and ends at pages of {exact(PAGE)} (fact 83)"
         start, end = part.offset // PAGE * PAGE, -(-(part.offset + part.size) // PAGE) * PAGE
         label = Label("declared here", (*group.path, "size"))
@@ -172,6 +173,4 @@ class DmaBufExports(ExportKind):
         assert memory
         path, name, noun, label, _, count = export.handle_fields(index)
         via = f"{DMABUF}, pcie" if memory.flags else DMABUF
-        place = RangeGroup.noun if memory.placements else noun
-        needs = dict.fromkeys([(place, memory.place(number)[0]), *memory.resources(number)])
-        return TryExportDmaBuf(path, name, noun, label, via, count, memory, number, tuple(needs))
+        return TryExportDmaBuf(path, name, noun, label, via, count, memory, number)

@@ -1,7 +1,8 @@
 """Calls of one process of a record, made on a driver, or as a program makes them.
 
-A call that cannot be made on a driver is left out, with a reason: its function is none of memtopo's protocol, or what
-it needs is not in the record.
+On a driver, handles and addresses are its own in place of the recorded ones; a program has names for what its calls
+make, and makes its contexts. A call that cannot be made on a driver is left out, with a reason: its function is none of
+memtopo's protocol, or what it needs is not in the record.
 """
 
 from __future__ import annotations
@@ -354,12 +355,12 @@ class _Program:
         """Yield a call, after those that make its context current; runs of memtopo have these in the record."""
         method, given = as_protocol(call)
         given = {**defaults(method), **given}
-        if "stream" in given and ("stream", given["stream"]) not in self._objects:
-            given["stream"] = 0
         device = None if call.device is None else self._place(call.device)
         if call.thread is not None and device is not None and not method.startswith("device_primary_ctx"):
             yield from self._made_current(device)
         try:
+            if "stream" in given and ("stream", given["stream"]) not in self._objects:
+                given["stream"] = 0
             arguments = {
                 name: value if name in OBJECTS else argument(method, name, value, self._place)
                 for name, value in given.items()

@@ -210,8 +210,9 @@ class ProcessRun:
 
     def start_rollback(self, reason: str) -> None:
         """Make the stages of the change those of its rollback. Raises `RollbackFailed`."""
+        change = self.planned_change
         self.execution.layout.handle_source.expect(self.request.geometry)
-        self.planned_change.start_rollback(reason)
+        change.start_rollback(reason)
 
     def end_change(self) -> ChangeResult:
         """End the change, or its rollback, of which all stages are done. Raises `RollbackFailed`."""

@@ -1,4 +1,4 @@
-"""Unix sockets: connections, waits, listeners in an event loop, credentials of peers, and names of importers.
+"""Unix sockets: connections, waits, listeners in an event loop, limits of open files, credentials of peers, importers.
 
 Holders and their importers take clocks and waits from a `System`.
 """
@@ -106,15 +106,18 @@ def is_bound(folder: int, file: str) -> bool:
     The connection of a datagram socket disturbs no listener, and is refused only where no socket is bound any more.
     """
     try:
-        with (
-            closing_fd(os.open(file, _SOCKET_FILE, dir_fd=folder)) as found,
-            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock,
-        ):
+        found = os.open(file, _SOCKET_FILE, dir_fd=folder)
+    except FileNotFoundError:
+        return False
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
             sock.connect(f"/proc/self/fd/{found}")
-    except (FileNotFoundError, ConnectionRefusedError):
+    except ConnectionRefusedError:
         return False
     except OSError:
         return True
+    finally:
+        os.close(found)
     return True
 
 

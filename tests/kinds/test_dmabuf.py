@@ -99,7 +99,7 @@ exports: {w: {chunk: w, via: dmabuf}}
         plan, memory = planner.plan(geometry, invented(2)), geometry.of(ExportGroup)["w"].dma_buf
         step = next(step for step in plan.steps if isinstance(step, TryExportDmaBuf))
         assert memory
-        needed.append((step.needed, memory.place(0)))
+        needed.append((step.needs, memory.place(0)))
     assert needed[0] == needed[1] == ((("range", "a"), ("chunk", "w")), ("a", 0))
 
 

@@ -12,7 +12,7 @@ from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties
 from memtopo.driver.wrappers import call_each
-from memtopo.geometry.groups import ChunkGroup
+from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.kinds.exportable import DmaBufMemory
 from memtopo.kinds.layout import Layout, LayoutTable, current
 from memtopo.kinds.objects import ImportShareable, ObjectStep, TryExport
@@ -202,7 +202,6 @@ class TryExportDmaBuf(TryExport, frozen=True):
 
     memory: DmaBufMemory
     index: int
-    needed: tuple[Hashable, ...]
 
     apart = frozenset({"path", "memory", "index"})
     phase = Phase.SETTLE
@@ -222,11 +221,13 @@ class TryExportDmaBuf(TryExport, frozen=True):
 
     @property
     def effect(self) -> Hashable:
-        return super().effect, self.memory.bytes
+        return super().effect, self.memory.bytes, self.needs
 
     @property
     def needs(self) -> tuple[Hashable, ...]:
-        return self.needed
+        place = RangeGroup.noun if self.memory.placements else self.noun
+        own = (place, self.memory.place(self.index)[0])
+        return tuple(dict.fromkeys([own, *self.memory.resources(self.index)]))
 
     def export(self, driver: Driver, layout: Layout) -> Handle:
         """Export it in the context of its GPU (fact 83).

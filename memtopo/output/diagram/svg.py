@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from importlib import resources
+from pathlib import Path
 from string import Template
 
 from memtopo.geometry.diagram import Diagram, HandleFlow, MemoryDiagram, ProcessDiagram, RangeDiagram
@@ -192,7 +192,7 @@ def figure(diagram: Diagram, title: str, wide: float, context: DrawingContext) -
 def style_sheet() -> str:
     """The style sheet of a drawing: its shapes, the light colours, and the dark ones for screens that prefer them."""
     sizes = {"body": BODY, "name": markup.NAME, "small": markup.SMALL, "title": markup.TITLE}
-    shapes = Template(resources.files("memtopo.output.diagram").joinpath("drawing.css").read_text().strip())
+    shapes = Template((Path(__file__).parent / "drawing.css").read_text().strip())
     found = shapes.substitute(sizes, mono=markup.MONO_FONTS, sans=markup.SANS_FONTS)
     return f"{found}\n{_colours(LIGHT)}\n@media screen and (prefers-color-scheme:dark){{{_colours(DARK)}}}"
 
