@@ -217,9 +217,8 @@ def locked_layouts(root: Path = Path("/"), proc: Path = PROC) -> Iterator[tuple[
     A lock counts only if it belongs to the user of that process, since any user may make such a folder in /tmp. Locks
     beside that of a layout, `kv.join.sock.lock`, are no layouts.
     """
-    owners: dict[
-        tuple[int, int, int], int
-    ] = {}  # processes by the device and the inode of a file that they have locked
+    # Processes by the device and the inode of a file that they have locked.
+    owners: dict[tuple[int, int, int], int] = {}
     for words in map(str.split, text_of(proc / "locks").splitlines()):
         if words[1:2] == ["FLOCK"]:
             major, minor, inode = words[5].split(":")

@@ -186,13 +186,17 @@ def remaining(items: Iterable[Step | StepRun], gone: Iterable[Hashable]) -> Iter
     gone = set(gone)
     for item in items:
         if isinstance(item, StepRun):
-            first = 0
-            for number, step in enumerate(item):
-                if is_gone(step, gone):
-                    if number > first:
-                        yield run_of(item[first:number])
-                    first = number + 1
-            if first < len(item):
-                yield run_of(item[first:])
+            yield from _remaining_of(item, gone)
         elif not is_gone(item, gone) and (item.effect is not None or item.in_change.repeated):
             yield item
+
+
+def _remaining_of(run: StepRun, gone: set[Hashable]) -> Iterator[Step | StepRun]:
+    first = 0
+    for number, step in enumerate(run):
+        if is_gone(step, gone):
+            if number > first:
+                yield run_of(run[first:number])
+            first = number + 1
+    if first < len(run):
+        yield run_of(run[first:])

@@ -3,7 +3,7 @@
 Text without the entries that have errors is parsed again, so that the others are checked, too. What is left out or
 replaced becomes blanks, so that positions stay.
 
-No function raises: a file that cannot be read becomes a document with one diagnostic.
+No function that reads a file or bytes raises: what cannot be read becomes a document with one diagnostic.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Probe of a machine: what it advertises, and the result of one real trial of each feature (fact 4).
 
 Trials are made in child processes, since a trial may hang, and some end the process that makes them (facts 24, 40).
-`trial_table` has the list of trials, `trials` the code of each, and `supervisor` has the children make them. Here the trials
-of a probe are selected, and their results recorded in the machine.
+`trial_table` has the list of trials, `trials` the code of each, and `supervisor` has the children make them. Here the
+trials of a probe are selected, and their results recorded in the machine.
 """
 
 from __future__ import annotations

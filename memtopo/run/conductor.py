@@ -78,6 +78,7 @@ class Conductor:
 
     @property
     def absent(self) -> Absent:
+        """Resources that are absent, with what needs them."""
         return self.variant[1]
 
     @property
@@ -296,6 +297,7 @@ class Conductor:
 
     @property
     def rounds(self) -> int:
+        """Number of rounds of the verification."""
         raise NotImplementedError
 
     @property

@@ -179,9 +179,9 @@ class ResourceBalance:
             yield Finding("free memory", device.device, expected, seen)
 
     def notes(self, teardown: Teardown, left: Left | None, geometry: Geometry, *, clean: bool) -> Iterator[str]:
-        """Notes on what is left, on processes that were late, and on the owners of external memory and semaphores.
+        """Notes on the owners of external memory and semaphores, on what is left, and on processes that were late.
 
-        `clean` adds that no copy of a descriptor of these is left.
+        `clean` adds that owners have no copy of a descriptor left.
         """
         for holder, process in self._holders.items():
             names = [

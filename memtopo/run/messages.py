@@ -268,9 +268,9 @@ class Addresses(Struct, frozen=True):
 class ChangeResult(Struct, frozen=True):
     """Result of a command of a change, `Hold` or `Recheck`, and why any command was refused or failed, if it was.
 
-    `code` is that of an `ExchangeError`.
-    At the end of a change, `touched` is true if memory or addresses were. `checks` has the results of `CheckChange`, or
-    of `Recheck`. `offers` has the exports of a layout that is held from now on, or was changed to another spec.
+    `code` is that of an `ExchangeError`. A save and a lend that are refused are answered by it, too. At the end of a
+    change, `touched` is true if memory or addresses were. `checks` has the results of `CheckChange`, or of `Recheck`.
+    `offers` has the exports of a layout that is held from now on, or was changed to another spec.
     """
 
     error: str | None = None

@@ -1,6 +1,6 @@
 """Findings of checks, counted per aspect, and the reports of a run with its failure, merged over processes and nodes.
 
-The hints for the errors of the calls of steps are in the classes of these (`Step.hints`).
+The hints for errors of a step's own call are in its class (`Step.hints`).
 """
 
 from __future__ import annotations

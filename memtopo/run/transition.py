@@ -113,12 +113,15 @@ class Change:
         with execution.timed("change", len(actions), announce=False):
             try:
                 for step, undo in reported(actions, execution.progress.advance):
-                    if not back:
-                        execution.raise_if_stopped()
-                    if not undo and not back:
+                    if back:
+                        execution.act(step, undo=undo)
+                        continue
+                    execution.raise_if_stopped()
+                    if undo:
+                        execution.act(step, undo=True, complete=partial(self._undone.append, step))
+                    else:
                         self._attempted.append(step)
-                    noted = partial(self._undone.append, step) if undo and not back else lambda: None
-                    execution.act(step, undo=undo, complete=noted)
+                        execution.act(step, undo=False)
             finally:
                 execution.layout.handle_source.settle()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any
 
 from msgspec.structs import asdict, replace
@@ -51,14 +50,13 @@ class Client(HolderConnection):
     It is not thread-safe. Every method raises `ExchangeError`, which names both ends.
     """
 
-    _offers: Mapping[str, Offer] | None = None
-    generation: int | None = None
-    """Generation of the layout when its offers were received; None before, and from a holder that reports none."""
-
-    @cached_property
-    def generations(self) -> dict[str, int | None]:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._offers: Mapping[str, Offer] | None = None
+        self.generation: int | None = None
+        """Generation of the layout when its offers were received; None before, and from a holder that reports none."""
+        self.generations: dict[str, int | None] = {}
         """Generation in which the objects of each export were made whose handles were received last."""
-        return {}
 
     def status(self) -> Status:
         """Return the status of the holder, with its offers and its importers."""

@@ -209,7 +209,10 @@ def simulated_serving(spec: ProducerSpec, socket: str) -> Serving:
 
 
 def main() -> None:
-    """Serve the producer of the specification on standard input at the socket in MEMTOPO_SOCKET, until both end."""
+    """Serve the producer of the specification on standard input at the socket in MEMTOPO_SOCKET.
+
+    It ends at SIGTERM, and with its parent: at the end of standard input.
+    """
     stopped = received_signal(signal.SIGTERM)
     spec = decode(sys.stdin.buffer.readline(), ProducerSpec)
 

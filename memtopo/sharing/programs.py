@@ -126,7 +126,8 @@ class ProducerProgram:
                 self._end(self._process)
         finally:
             if self._watcher:
-                with suppress(subprocess.TimeoutExpired):  # it is stopped; a signal may not be permitted
+                # not by a signal, which may not be permitted
+                with suppress(subprocess.TimeoutExpired):  # it is stopped
                     self._watcher.communicate(b"\n", _EXIT)
             if self._folder:
                 self._folder.remove()
@@ -220,7 +221,7 @@ class ProducerProgram:
             pid = self._process.pid
             try:
                 self._result()
-            except ChildProcessError:  # its id may be another's now; none gets the id of a group that has members
+            except ChildProcessError:  # its id may be another's now, but no process gets the id of a group with members
                 if Path(f"/proc/{pid}").exists():
                     return
             os.killpg(pid, number)

@@ -27,12 +27,14 @@ ELSEWHERE = {
     "memtopo/rules/files.py": (
         "tests/rules/test_files_collecting.py",
         "tests/rules/test_files_results.py",
-        "tests/rules/test_files_selecting.py",
-        "tests/language/test_suppressions.py",
         "tests/rules",
     ),
+    "memtopo/rules/__init__.py": ("tests/rules/test_files_selecting.py", "tests/rules/test_bad.py", "tests/rules"),
+    "memtopo/language/located.py": ("tests/language/test_suppressions.py", "tests/rules/test_answers.py"),
+    "memtopo/language/reader.py": ("tests/language/test_recovery.py", "tests/rules/test_answers.py"),
+    "memtopo/geometry/model.py": ("tests/geometry/test_sizing.py", "tests/geometry", "tests/kinds", "tests/plans"),
     "memtopo/run/processes": (
-        "tests/run/processes/test_router.py",
+        "tests/run/processes/test_worker_process.py",
         "tests/run/processes/test_worker.py",
         "tests/run/processes/test_joint_change.py",
         "tests/run/processes/test_reports.py",

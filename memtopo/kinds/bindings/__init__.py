@@ -126,7 +126,7 @@ class Bindings(Kind):
             where = (*path, number)
             memory = _chunks(scope, each.chunk, where) if each.chunk else _mapped(scope, each.range, where)
             start = each.offset.bytes(target.granule) if each.offset else None
-            own: dict[int, int] = {}
+            own: dict[int, int] = {}  # the end on each GPU; by default memory begins where the GPU has none bound yet
             for chunk, nth, label, at in memory:
                 device = chunk.location_of(nth).processor
                 offset = own.get(device, ends.get(device, 0) if start is None else start)

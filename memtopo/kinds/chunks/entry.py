@@ -191,6 +191,7 @@ def resolve_chunks(scope: Scope, entry: Chunk, path: Path, mapped: Callable[[], 
     written = entry.largest or (len(listed) if has_set(entry.location) else 1)
     if isinstance(written, int):
         listed = scope.devices.distributed(listed, written, path)
+    # Handles and flags are the same at all locations, and in all instances of the process.
     taken = Properties.with_flags(WHOLE_HOST, handles, flags)
     properties = tuple([taken._replace(location=location) for location in listed])
     unit = _granule(scope.machine, properties)

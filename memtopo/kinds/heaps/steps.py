@@ -222,7 +222,7 @@ class OpenHeap(Step, frozen=True):
                     for location, access in content.step.expected:
                         seen = Access(driver.mem_get_access(each.address, location)).word
                         yield Finding("access", f"{subject} for {location}", access.word, seen, self.path)
-                except DriverError:
+                except DriverError:  # the program may have freed it meanwhile
                     if each in content.native.allocations():
                         raise
 

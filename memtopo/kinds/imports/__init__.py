@@ -108,7 +108,7 @@ def from_sibling(scope: Scope, path: Path, entry: Import) -> Group:
     layout = "" if scope.spec.held else scope.siblings.layout
     labels = tuple(label for label, _ in sibling.instances)
     origin = Origin(labels, exports[0].name, exports[0].count, exports[0].via, siblings=not layout, layout=layout)
-    if not layout:
+    if not layout:  # else a process that joins imports from a held layout, whose objects this spec does not have
         own = f"{source.holder}.{scope.index}" if itself else ""
         origin = replace(origin, exported=exports[0].group, first=exports[0].first, own=own)
     counted = exports[0].counted or sibling.spec.instances is not None

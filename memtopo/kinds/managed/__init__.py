@@ -168,7 +168,7 @@ class ManagedMemory(Kind):
         why = "it is allocated in the context of a GPU (fact 60)"
         require_gpu(f"managed memory {path[-1]!r}", scope.machine, path, why)
         for index, location in enumerate(accessed_by):
-            if location.kind is LocationKind.HOST_NUMA:
+            if location.kind is LocationKind.HOST_NUMA:  # the driver supports the host as a whole
                 message = f"managed memory {path[-1]!r}: 'accessed_by' cannot name {location}"
                 note = "the driver returns INVALID_VALUE for a NUMA node (fact 60)"
                 where = (*path, "accessed_by", index) if len(accessed_by) > 1 else (*path, "accessed_by")

@@ -45,7 +45,7 @@ _PAUSE = 0.05
 NODE = "{node}"
 """Stands for the name of a node in the path of its socket."""
 
-_HUB = 2.0
+_HOLDER_PATIENCE = 2.0
 """Seconds that the hub has for an answer to a holder."""
 
 
@@ -228,7 +228,7 @@ def held_nodes(hub: Call, nodes: Iterable[str], own: str = "") -> HeldNodes:
 
     def statuses() -> Sequence[NodeStatus]:
         try:
-            found: Sequence[NodeStatus] = hub("statuses").result(_HUB)
+            found: Sequence[NodeStatus] = hub("statuses").result(_HOLDER_PATIENCE)
         except Exception:  # noqa: BLE001 errors of Ray have no common class here, and the layout is there without the hub
             return unreachable(names)
         return found

@@ -223,7 +223,6 @@ def _notes(workers: Mapping[str, WorkerProcess]) -> Iterator[str]:
 _LISTED = 4
 """Processes that a note names."""
 
-
 TRIES = 16
 """Largest number of addresses that are tried for a range."""
 

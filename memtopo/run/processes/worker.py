@@ -64,6 +64,7 @@ def main(*descriptors: str, wrap: WrapDriver = lambda _process, driver: driver) 
         os.set_inheritable(end, False)  # noqa: FBT003 the function takes it so
     channel: Channel[ToWorker] = Channel(inherited_socket(sock), get_args(ToWorker))
     name_process("memtopo-worker")
+    # The conductor handles those of the terminal; SIGTERM is from it, or from the system when it dies.
     for number in TERMINAL:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL)  # blocked by the conductor until now
@@ -255,9 +256,14 @@ def answer(run: ProcessRun, command: Command) -> Answer:
         raise
     except Exception as error:
         match command:
-            case messages.PlanChange() | messages.MakeStage(back=False) | messages.CheckChange() | messages.Recheck():
-                return failed(error)
-            case messages.SaveBytes() | messages.Lend():
+            case (
+                messages.PlanChange()
+                | messages.MakeStage(back=False)
+                | messages.CheckChange()
+                | messages.Recheck()
+                | messages.SaveBytes()
+                | messages.Lend()
+            ):
                 return failed(error)
         raise
 

@@ -200,13 +200,13 @@ class Workers(Conductor):
         self._barrier()
 
     def agree(self) -> None:
-        def command(commands: Mapping[str, AgreeOn]) -> Mapping[str, Addresses]:
+        def command_each(commands: Mapping[str, AgreeOn]) -> Mapping[str, Addresses]:
             own = {label: command for label, command in commands.items() if label in self.workers}
             found = self._gather(self._command(own, self._receive_of_all))
             every = {label: addresses for part in found for label, addresses in part.items()}
             return {label: every[label] for label in commands}
 
-        agree(self.plans.of(WHOLE), command)
+        agree(self.plans.of(WHOLE), command_each)
 
     @property
     def _free(self) -> Sequence[WorkerProcess]:

@@ -1,4 +1,7 @@
-"""Event loop of a holder: one thread, which never waits for a single client and checks for its end between events."""
+"""Event loop of a holder: one thread, which never waits for a single client and checks for its end between events.
+
+Requests are answered by `changes`, `commits` and `responses`; a release and a lend are begun here.
+"""
 
 from __future__ import annotations
 

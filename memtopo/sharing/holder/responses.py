@@ -1,4 +1,4 @@
-"""Answers of a holder to all requests but the release, those of the other nodes of its layout among them."""
+"""Answers of a holder to requests that change nothing: its status, offers, handles and checks."""
 
 from __future__ import annotations
 

@@ -113,10 +113,11 @@ def passed_claim(environment: Mapping[str, str] = os.environ, first: int = FIRST
         with suppress(OSError):
             os.set_inheritable(each, False)  # noqa: FBT003 the signature is the library's
     named = [number for number, name in zip(numbers, names, strict=False) if name == NAME]
-    number, *others = (named if len(numbers) > 1 else numbers) or (None,)
-    if number is None or others:
+    found = named if len(numbers) > 1 else numbers
+    if len(found) != 1:
         message = f"systemd passed {len(numbers)} sockets, but {len(named)} of them are named {NAME!r}"
         raise UsageError(message, hint=f"write FileDescriptorName={NAME} in the unit of the layout's socket")
+    number = found[0]
     try:
         sock = socket.socket(fileno=os.dup(number))
     except OSError as error:
