@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import get_args
 
 from memtopo.common.arguments import checked
-from memtopo.driver.trace_files import create_record
-from memtopo.native.injection import Stacks, require_no_capture, start_capture, stop_capture, write_mark
+from memtopo.driver.trace_files import Stacks, create_record
+from memtopo.native.injection import require_no_capture, start_capture, stop_capture, write_mark
 from memtopo.plans.trace import TracedCall, TraceFile, read_traces
 
 

@@ -16,11 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from memtopo.cli.options import AsJson, At, MachineName, MachineNames, argument, one_target, option
 from memtopo.cli.results import pages, require_replaceable, show, write
 from memtopo.common.errors import Exit, ProgramExit, UsageError, reason, signal_status, system_errors
-from memtopo.common.processes import program_environment
 from memtopo.common.text import plural
 from memtopo.driver import trace_files
-from memtopo.driver.trace_files import HEAD, create_record
-from memtopo.native.injection import RECORD, Injection, Stacks, require_stacks, working_cupti
+from memtopo.driver.trace_files import HEAD, Stacks, create_record
 from memtopo.output import plain
 
 if TYPE_CHECKING:
@@ -50,6 +48,8 @@ def capture_command(
     and page-locked memory, IPC, events, external memory, multicast. The program runs as it would by itself, and its
     exit status is that of this command. Its options follow '--'.
     """
+    from memtopo.native.injection import RECORD, Injection, require_stacks, working_cupti
+
     require_program("capture", command[0])
     around = os.environ.get(RECORD)
     if around and os.path.realpath(output) == os.path.realpath(around):
@@ -139,6 +139,8 @@ def run_program(command: Sequence[str], variables: Mapping[str, str]) -> int:
 
     Signals for this process go to the program. Ctrl-C reaches it by the terminal.
     """
+    from memtopo.common.processes import program_environment
+
     waited = {signal.SIGCHLD, *_FORWARDED}
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # which may be ignored: then no child could be waited for
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)

@@ -6,6 +6,7 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 from memtopo.common.errors import NotWritten, UsageError, system_errors
 from memtopo.common.files import open_output
@@ -13,6 +14,9 @@ from memtopo.common.files import open_output
 SUFFIX = ".jsonl"
 HEAD = '{"memtopo_trace_file"'
 """Beginning of the first line of a process."""
+
+Stacks = Literal["none", "c", "python"]
+"""Stacks that a record has of each call."""
 
 
 def process_file(folder: str | Path, process: str) -> Path:

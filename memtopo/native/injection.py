@@ -14,16 +14,14 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 from msgspec import Struct
 
 from memtopo.common import __version__
 from memtopo.common.errors import Exit, MemtopoError, NotWritten, Unavailable, UsageError
 from memtopo.common.processes import python_command
+from memtopo.driver.trace_files import Stacks
 from memtopo.native import CAPTURE, loaded
-
-Stacks = Literal["none", "c", "python"]
 
 VARIABLE = "CUDA_INJECTION64_PATH"
 """Variable by which the driver loads a library into each program that initialises it."""

@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
-from memtopo.native.injection import Injection, Stacks
+from memtopo.driver.trace_files import Stacks
+from memtopo.native.injection import Injection
 from memtopo.plans.trace import TracedCall, TraceFile, read_traces
 from tests.helpers.command_line import ROOT, environment
 from tests.helpers.python_process import install_another

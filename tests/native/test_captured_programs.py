@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.common import __version__
-from memtopo.native.injection import Stacks
+from memtopo.driver.trace_files import Stacks
 from tests.helpers import captures
 
 COUNT = 2000
