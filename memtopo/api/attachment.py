@@ -313,7 +313,6 @@ def attach(
     mapped without write access, and each view is read-only, also that of memory that no driver call maps so (buffers,
     allocations of pools, external and pinned memory). For up to `wait` (seconds, or text such as "60s"), entering waits
     for a layout that is not held, for another writer, and for the commit. `expect` is the digest of the layout's spec.
-
     `poll` calls `on_change` when the holder changes its layout, and maps what an export gains into the range of the
     size that `reserve` has for it (bytes, or "64GiB"). Exports without memory now are `absent` until a later `poll`.
     With `reattach`, `poll` imports them anew, at the same addresses, after the holder has ended and been started again.

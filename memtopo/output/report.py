@@ -298,7 +298,7 @@ def verdict(report: Report) -> str:
 
 
 def _rest(report: Report) -> str:
-    """What a run left: the named leaks, or the ledger's count if that is more."""
+    """Return what a run left: the named leaks, or the ledger's count if that is more."""
     named = {leak.what for leak in report.leaks} | {name for leak in report.leaks for name in leak.stays}
     open_after = report.left.ledger_after if report.left else {}
     open_before = report.left.ledger_before if report.left else {}

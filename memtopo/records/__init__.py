@@ -67,7 +67,7 @@ class Sample(Struct, frozen=True):
 class Moment(Struct, frozen=True):
     """Memory of all processes at one moment: after the first `calls` calls of a record, `time` seconds after its begin.
 
-    `leaks` are the processes at the end of the record, where nothing should be left. `samples` are of the whole record.
+    `end` are the processes at the end of the record, where nothing should be left. `samples` are of the whole record.
     """
 
     record: Record
